@@ -5,8 +5,9 @@ find anything in a tier; the predicted TTFT of each way to get a prefix. Then lo
 and Antefix, which decides for each request, is compared with fixed rules. `--parts` selects some of
 this. `pulling`: replicas that pull prefixes from each other, and replicas that do not. `spreading`:
 the same with one document that suddenly many requests ask about. `prefilling`: one engine computes
-prompts for another one, compared with two engines that both answer. `identical`: answers from all
-tiers with faults, compared with computed ones. `--answers`: their number.
+prompts for another one, compared with two engines that both answer. `replacing`:
+how much of the prompts is cached after a replica was replaced. `identical`: answers from all tiers
+with faults, compared with computed ones. `--answers`: their number.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from benchmarks.tiers.prefilling import (
     prefilling_goals,
 )
 from benchmarks.tiers.pulling import ALONE, PEERS, REPLICAS, pulling, pulling_goals
+from benchmarks.tiers.replacing import replacing, replacing_goals
 from benchmarks.tiers.ruled_gateway import Rule
 from benchmarks.tiers.spreading import DTYPE, rate_of_one, spreading, spreading_goals
 from benchmarks.tiers.tiered_fleet import TieredFleet, kv_bytes_per_token, mean_ttft
@@ -47,7 +49,10 @@ from loadgen.workloads import Message
 
 RULE = rules.of("tiers")
 SETTINGS = RULE.settings
-TIMED_PARTS = ("returning", "cost", "ranking", "pulling", "spreading", "prefilling")
+TIMED_PARTS = (
+    *("returning", "cost", "ranking", "pulling", "replacing"),
+    *("spreading", "prefilling"),
+)
 IDENTICAL = "identical"
 OFF, OFF_AGAIN, HOST, DISK = "off", "off again", "host", "disk"
 COMPUTED, IN_PLACE = "computed", "in_place"
@@ -74,6 +79,7 @@ class Found:
     pulling: dict[str, Any] = field(default_factory=dict)
     spreading: dict[str, Any] = field(default_factory=dict)
     prefilling: dict[str, Any] = field(default_factory=dict)
+    replacing: dict[str, Any] = field(default_factory=dict)
     failed: int = 0
 
 
@@ -278,9 +284,12 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
                 with tiered_fleet.running(of_times, SETTINGS, host, rate) as fleet:
                     await ranking(http, fleet, times, pace, seeds, found)
                     found.failed += fleet.failed
-        if "pulling" in parts:
+        if {"pulling", "replacing"} & set(parts):
             with _pairs(folder, host) as pairs:
-                found.pulling = await pulling(http, pairs, SETTINGS, pace, seeds)
+                if "pulling" in parts:
+                    found.pulling = await pulling(http, pairs, SETTINGS, pace, seeds)
+                if "replacing" in parts:
+                    found.replacing = await replacing(http, pairs, SETTINGS, seeds)
                 found.failed += sum(pair.failed for pair in pairs.values())
         if "spreading" in parts:
             in_float32 = {"host_bytes": SETTINGS["host_tokens"] * kv_bytes_per_token(DTYPE)}
@@ -298,7 +307,7 @@ async def measured(folder: Path, parts: Sequence[str], seeds: Sequence[int]) -> 
                 found.failed += sum(fleet.failed for fleet in split.values())
     figures |= {"prefill_tokens_per_s": round(pace.tokens_per_s), "failed": found.failed}
     figures |= {"returning": found.returning, "errors": found.errors, "cost": found.cost}
-    figures |= {"points": found.points, "pulling": found.pulling}
+    figures |= {"points": found.points, "pulling": found.pulling, "replacing": found.replacing}
     return figures | {"spreading": found.spreading, "prefilling": found.prefilling}
 
 
@@ -324,6 +333,8 @@ def goals_of(figures: Mapping[str, Any]) -> dict[str, Any]:
         found |= spreading_goals(RULE, figures["spreading"])
     if figures["prefilling"]:
         found |= prefilling_goals(RULE, figures["prefilling"])
+    if figures["replacing"]:
+        found |= replacing_goals(RULE, figures["replacing"])
     return found
 
 

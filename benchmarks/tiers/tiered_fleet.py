@@ -7,7 +7,7 @@ import json
 import secrets
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from deployments.fleet.fleet import Fleet
 from loadgen.workloads import Conversation
 from weights.model.cpu_dtype import dtype_of_this_cpu
 
-MODEL, START_S = "small", 600.0
+# A replica that leaves hands prefixes over before it ends.
+MODEL, START_S, LEAVE_S = "small", 600.0, 60.0
 ENVIRONMENT = {
     **ENGINE_ENVIRONMENT,
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -47,7 +48,16 @@ def kv_bytes_per_token(dtype: str | None = None) -> int:
 class TieredFleet:
     """A fleet that runs. `failed` counts requests without a whole answer."""
 
-    def __init__(self, url: str, key: str, rule_file: Path, metrics_url: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        rule_file: Path,
+        metrics_url: str,
+        launch_replica: Callable[[int], Launched],
+    ) -> None:
+        self._launch_replica = launch_replica
+        self._replicas: list[Launched] = []
         self._metrics_url = metrics_url
         self._endpoint = Endpoint("gateway", url, {"authorization": f"Bearer {key}"})
         self._rule_file = rule_file
@@ -59,6 +69,14 @@ class TieredFleet:
     def follow(self, rule: Rule) -> None:
         """Let the gateway decide about loads by a rule, or as it ships (None)."""
         self._rule_file.write_text(json.dumps(rule))
+
+    def start_replica(self) -> None:
+        """Start one more replica, and wait until it is ready."""
+        self._replicas.append(self._launch_replica(len(self._replicas)))
+
+    def stop_oldest(self) -> None:
+        """Let the replica that has run longest leave, as Ray Serve does."""
+        next(one for one in self._replicas if not one.has_ended).stop(LEAVE_S)
 
     async def play(
         self, http: aiohttp.ClientSession, conversations: list[Conversation]
@@ -172,17 +190,21 @@ def running(
             process.said(START_S)
             return process
 
-        for number, pool in enumerate(pools):
-            launch(
+        def launch_replica(number: int) -> Launched:
+            return launch(
                 f"replica-{number}",
                 "benchmarks.tiers.throttled_replica",
                 replica_id=f"r{number}",
-                pool=pool,
+                pool=pools[number % len(pools)],
                 load_bytes_per_s=load_bytes_per_s,
             )
+
         metrics = f"http://{LOOPBACK}:{fleet.metrics.port}/metrics"
         rule_file = folder / "rule.json"
-        served = TieredFleet(f"http://{LOOPBACK}:{fleet.gateway.port}", key, rule_file, metrics)
+        url = f"http://{LOOPBACK}:{fleet.gateway.port}"
+        served = TieredFleet(url, key, rule_file, metrics, launch_replica)
+        for _ in pools:
+            served.start_replica()
         launch(
             "gateway",
             "benchmarks.tiers.ruled_gateway",

@@ -145,3 +145,29 @@ class Mix:
             alone(f"{number:03}", messages, at)
             for number, (messages, at) in enumerate(zip(asked, times, strict=True))
         ]
+
+
+class Documents:
+    """Questions about documents that are all asked about equally often."""
+
+    def __init__(self, seed: int, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._rng = random.Random(f"documents {seed}")
+        self._texts = [
+            f"{seed} {number}: {words(self._rng, self._rng.randint(*settings['prompt_words']))}"
+            for number in range(settings["replaced_documents"])
+        ]
+
+    def each(self) -> list[Conversation]:
+        """Return a question about each document."""
+        return [self._question(text) for text in self._texts]
+
+    def questions(self, within_s: float) -> list[Conversation]:
+        """Return questions at random times within so many seconds."""
+        count = round(within_s * self._settings["replaced_rate"])
+        times = sorted(self._rng.uniform(0.0, within_s) for _ in range(count))
+        return [self._question(self._rng.choice(self._texts), at) for at in times]
+
+    def _question(self, text: str, arrives_at: float = 0.0) -> Conversation:
+        question = words(self._rng, self._rng.randint(*QUESTION_WORDS))
+        return alone("question", [Message("user", f"{text} {question}")], arrives_at)

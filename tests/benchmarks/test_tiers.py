@@ -27,7 +27,7 @@ from benchmarks.tiers.prefilling import ALWAYS, CHOICE, CHOICE_AGAIN, TOGETHER
 from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
 from benchmarks.tiers.throttled_tier import ThrottledCopies
-from benchmarks.tiers.traffic import HotDocument, Mix, ReturningChats
+from benchmarks.tiers.traffic import Documents, HotDocument, Mix, ReturningChats
 from deployments.wire.headers import NO_TIERS
 from loadgen.workloads import Conversation
 from tests.router.candidates import candidate
@@ -42,6 +42,8 @@ SETTINGS = {
     "cold_share": 0.5,
     "hot_words": 50,
     "hot_requests": 20,
+    "replaced_documents": 3,
+    "replaced_rate": 2.0,
 }
 
 
@@ -141,6 +143,7 @@ def figures(**more: Any) -> dict[str, Any]:
         "pulling": {},
         "spreading": {},
         "prefilling": {},
+        "replacing": {},
         **more,
     }
 
@@ -261,3 +264,19 @@ def test_faults_are_in_proportion_to_answers_and_of_each_kind(answers: int, faul
     assert kinds.keys() == RULE.settings["identical_faults"].keys()
     assert kinds.total() == faults
     assert not any(plan[:EVICTED])
+
+
+def test_questions_before_and_after_a_replacement_are_about_the_same_documents() -> None:
+    documents = Documents(1, SETTINGS)
+    each = [text_of(asked) for asked in documents.each()]
+    starts = {" ".join(text.split()[:12]) for text in each}
+    asked = documents.questions(10.0)
+    assert len(starts) == 3 and len(asked) == 20
+    assert {" ".join(text_of(one).split()[:12]) for one in asked} <= starts
+    assert [one.arrives_at for one in asked] == sorted(one.arrives_at for one in asked)
+
+
+def test_the_goal_of_replacements_is_that_of_the_fleet_with_pulls() -> None:
+    seeds = {ALONE: [{"of_steady": 0.8}] * 3, PEERS: [{"of_steady": of} for of in (0.98, 0.9, 1)]}
+    goal = goals_of(figures(replacing=seeds))["replaced_cached_share"]
+    assert goal["met"] and goal["figure"] == 0.98 and goal["without_pulls"] == [0.8] * 3
