@@ -163,7 +163,7 @@ class Documents:
         return [self._question(text) for text in self._texts]
 
     def questions(self, within_s: float) -> list[Conversation]:
-        """Return questions at random times within so many seconds."""
+        """Return questions at random times within this number of seconds."""
         count = round(within_s * self._settings["replaced_rate"])
         times = sorted(self._rng.uniform(0.0, within_s) for _ in range(count))
         return [self._question(self._rng.choice(self._texts), at) for at in times]

@@ -10,6 +10,7 @@ one line of JSON:
     slept    whether an engine that serves others fell asleep
     idle     the phases of an engine's loop while nothing happens
     rate     tokens that the pulling engine pulled per second
+    taken    the prefixes that it took over from a source that was killed, and their tokens
 """
 
 from __future__ import annotations
@@ -20,19 +21,26 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
+from deployments.engine.handover.handovers import NEW, Handovers
+from deployments.engine.handover.sealed_handover import HandedPrefix, Handover
 from deployments.engine.vllm.adapter import VllmEngine
 from deployments.engine.vllm.watch.heartbeat import HeartbeatFile
 from deployments.wire.headers import KV_SOURCE_HEADER, KV_TIERS_HEADER, NO_TIERS
+from router.board.load import ReplicaLoad
+from router.index.hot_prefixes import HotPrefixes
+from router.index.segment_keys import pack
+from tests.router.loads import load
 from tests.served import stdout_for_the_test
-from tests.tiers.host_tier import ENGINE_ARGS, Client, document, followed
+from tests.tiers.host_tier import BLOCK, ENGINE_ARGS, Client, document, followed
 
 IDLE_S, IDLE_LOOKS, SLEEP_S = 0.05, 40, 30
 # An engine that did not answer is asked again after this time.
@@ -72,6 +80,19 @@ def laid_out(heartbeat: Path) -> Path:
 
 
 @dataclass
+class Source:
+    """A pool whose only other replica hands this over."""
+
+    handover: Handover
+
+    async def loads(self) -> list[ReplicaLoad]:
+        return [load()]
+
+    async def ask(self, load: ReplicaLoad) -> Handover:
+        return self.handover
+
+
+@dataclass
 class Two:
     """An engine that computes documents, and one that pulls them."""
 
@@ -81,6 +102,7 @@ class Two:
     of_puller: Client
     process: psutil.Process  # the source's
     computed: dict[int, list[int]] = field(default_factory=dict)
+    taken: tuple[int, int] = (0, 0)
 
     async def compute(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -104,6 +126,30 @@ class Two:
             "of no address": await asked(self.of_puller, 6, "nonsense"),
         }
 
+    async def take_over(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """The prefixes, and their tokens, that the puller takes over from a source that is killed
+        before the second one."""
+        hot = HotPrefixes(self.of_puller.follower.hasher, "m", None, BLOCK)
+        offered = [HandedPrefix(pack(document(number)), None) for number in numbers]
+        pulls = iter([None, self.process.kill])
+
+        async def pull(*asked: Any) -> int:
+            if (then := next(pulls)) is not None:
+                then()
+            return await self.puller.pull(*asked)
+
+        sizes = ("peer", "host_tokens", "kv_capacity_tokens", "max_sequences", "max_model_len")
+        engine: Any = SimpleNamespace(
+            queue=self.puller.queue,
+            pull=pull,
+            **{name: getattr(self.puller, name) for name in sizes},
+        )
+        others: Any = Source(Handover(self.source.peer, tuple(offered)))
+        cached = self.of_puller.follower.blocks
+        handovers = Handovers(engine, lambda: False, hot, cached, others, lambda: 0.0)
+        await handovers.take_over()
+        return handovers.taken[NEW]
+
     async def random(self, requests: int, seed: int) -> list[list[list[int]]]:
         rng, pairs = random.Random(seed), []
         sides = [(self.of_source, self.source), (self.of_puller, self.puller)]
@@ -123,7 +169,8 @@ class Two:
         self.process.resume()
         await asyncio.sleep(SHUN_S)
         steps["after the hang"] = await self.pull(25)
-        self.process.kill()
+        self.taken = await self.take_over([20, 21, 22])
+        steps["lost with its source"] = await self.of_puller.ask(document(21))
         steps["of a killed engine"] = await self.pull(24)
         steps["without a source"] = await self.of_puller.ask(document(60))
         return steps
@@ -165,6 +212,7 @@ async def told(job: dict[str, Any]) -> dict[str, Any]:
         "slept": True,
         "idle": phases,
         "rate": rate,
+        "taken": two.taken,
     }
 
 

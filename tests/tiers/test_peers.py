@@ -102,3 +102,8 @@ def test_an_engine_with_peers_rests_while_nothing_happens(told: dict[str, Any]) 
 
 def test_an_engine_with_peers_sleeps_once_its_requests_have_ended(told: dict[str, Any]) -> None:
     assert told["slept"]
+
+
+def test_a_source_that_is_killed_during_a_handover_costs_only_cache(told: dict[str, Any]) -> None:
+    assert told["taken"] == [1, WHOLE]
+    assert told["steps"]["lost with its source"]["token_ids"] == told["computed"]["21"]
