@@ -137,7 +137,7 @@ class Handovers:
     async def _listed(self, load: ReplicaLoad) -> list[Offer]:
         try:
             found = await self._others.ask(load)
-        except (OSError, TimeoutError, ValueError) as error:
+        except Exception as error:  # the others may answer
             logger.warning("failed to ask replica %s for prefixes: %r", load.replica_id, error)
             return []
         return [(found.peer, prefix) for prefix in found.prefixes]

@@ -57,11 +57,12 @@ class OtherReplicas:
             await self._index.aclose()
 
     async def ask(self, load: ReplicaLoad) -> Handover:
-        """Return a replica's hot prefixes. Raises OSError, TimeoutError or ValueError."""
+        """Return a replica's hot prefixes. Raises aiohttp.ClientError, TimeoutError or
+        ValueError."""
         return await self.opened(await self._send("GET", load, None, ASK_S))
 
     async def give(self, load: ReplicaLoad, handover: Handover) -> TakenOver:
-        """Return what the replica took. Raises OSError, TimeoutError or ValueError."""
+        """Return what the replica took. Raises as `ask`."""
         body = await self.sealed(handover)
         return msgspec.json.decode(await self._send("POST", load, body, GIVE_S), type=TakenOver)
 

@@ -278,14 +278,29 @@ async def test_a_pull_that_fails_ends_only_the_pulls_from_its_source(
     assert caplog.text.count("failed to pull a hot prefix") == 1
 
 
+@asynccontextmanager
+async def hanging_up() -> AsyncIterator[str]:
+    """The address of a server that closes each connection."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
 async def test_a_replica_that_does_not_answer_does_not_stop_the_others(
-    pool: Pool, caplog: pytest.LogCaptureFixture
+    pool: Pool, caplog: pytest.LogCaptureFixture, is_gone: bool
 ) -> None:
-    one, gone = await pool.start(), await pool.start()
+    one, lost = await pool.start(), await pool.start()
     one.has(prefix(1))
-    await gone.server.drain()
-    new = await pool.start()
-    await new.handovers.take_over()
+    await lost.server.drain()
+    async with hanging_up() as url:
+        if not is_gone:
+            lost.gate.url = url
+        new = await pool.start()
+        await new.handovers.take_over()
     assert new.engine.pulled == [pulled(prefix(1), one, 1)]
     assert "failed to ask replica r1 for prefixes" in caplog.text
 
