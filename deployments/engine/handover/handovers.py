@@ -94,13 +94,12 @@ class Handovers:
             async with asyncio.timeout(WITHIN_S):
                 sources = sources_of(await self._others.loads())
                 listed = await asyncio.gather(*map(self._listed, sources))
+            rounds = zip_longest(*listed)
+            offers = (offer for offer in chain.from_iterable(rounds) if offer is not None)
+            taken = await self._take(offers, began + WITHIN_S, self._engine.host_tokens)
+            self._add(NEW, taken, began)
         except Exception as error:
-            logger.warning("failed to ask other replicas for their hot prefixes: %r", error)
-            return
-        rounds = zip_longest(*listed)
-        offers = (offer for offer in chain.from_iterable(rounds) if offer is not None)
-        taken = await self._take(offers, began + WITHIN_S, self._engine.host_tokens)
-        self._add(NEW, taken, began)
+            logger.warning("failed to take hot prefixes from other replicas: %r", error)
 
     async def hand_over(self) -> None:
         """Give the hot prefixes that only this replica has to replicas that stay."""
