@@ -52,19 +52,17 @@ async def spreading(
     found: dict[str, Any] = {"rate_of_one": round(rate_of_one, 2), "seeds": []}
     for seed in seeds:
         answers: dict[str, list[Answer]] = {name: [] for name in of_runs}
+        pulled: list[tuple[float, float]] = []
         for number in range(settings["hot_documents"]):
             for name in random.Random(f"spreading {seed} {number}").sample(list(of_runs), 3):
                 document = HotDocument(f"{name} {seed} {number}", settings)
                 asked = f"{seed} {number}"
-                answers[name] += await _ask_about(http, of_runs[name], document, asked, rate)
-        figures: dict[str, Any] = {name: round(mean_ttft(of), 4) for name, of in answers.items()}
-        ways = [await fleets[PEERS].way(http, answer) for answer in answers[PEERS]]
-        pulled = [
-            (round(answer.predicted_ttft_s, 4), round(answer.engine_ttft_s, 4))
-            for answer, way in zip(answers[PEERS], ways, strict=True)
-            if way == "peer" and answer.predicted_ttft_s and answer.engine_ttft_s
-        ]
-        found["seeds"].append({**figures, "pulled": pulled})
+                came = await _ask_about(http, of_runs[name], document, asked, rate)
+                answers[name] += came
+                if name == PEERS:
+                    pulled += await _pulled(http, fleets[PEERS], came)
+        means = {name: round(mean_ttft(of), 4) for name, of in answers.items()}
+        found["seeds"].append({**means, "pulled": pulled})
         print(f"spreading, seed {seed}: {found['seeds'][-1]}", file=sys.stderr)
     return found
 
@@ -79,6 +77,20 @@ async def _ask_about(
     """Let one replica compute a document, and then ask about it. Return the answers after that."""
     await fleet.play(http, [document.first()])
     return await fleet.play(http, document.requests(name, rate))
+
+
+async def _pulled(
+    http: aiohttp.ClientSession, fleet: TieredFleet, answers: Sequence[Answer]
+) -> list[tuple[float, float]]:
+    """Return the predicted and the measured TTFT of requests that pulled. An explanation is kept
+    for two minutes."""
+    return [
+        (round(answer.predicted_ttft_s, 4), round(answer.engine_ttft_s, 4))
+        for answer in answers
+        if await fleet.way(http, answer) == "peer"
+        and answer.predicted_ttft_s
+        and answer.engine_ttft_s
+    ]
 
 
 def spreading_goals(rule: rules.Rule, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from vllm.v1.kv_offload.base import TransferResult
 
+from benchmarks.harness.load.conversation_player import Answer
 from benchmarks.harness.results import rules
 from benchmarks.tiers import ruled_gateway
 from benchmarks.tiers.identical import (
@@ -26,6 +27,7 @@ from benchmarks.tiers.identical import (
 from benchmarks.tiers.prefilling import ALWAYS, CHOICE, CHOICE_AGAIN, TOGETHER
 from benchmarks.tiers.pulling import ALONE, ALONE_AGAIN, PEERS
 from benchmarks.tiers.run import ANTEFIX, ANTEFIX_AGAIN, DISK, HOST, OFF, OFF_AGAIN, goals_of
+from benchmarks.tiers.spreading import rate_of_one, spreading
 from benchmarks.tiers.throttled_tier import ThrottledCopies
 from benchmarks.tiers.traffic import Documents, HotDocument, Mix, ReturningChats
 from deployments.wire.headers import NO_TIERS
@@ -280,3 +282,40 @@ def test_the_goal_of_replacements_is_that_of_the_fleet_with_pulls() -> None:
     seeds = {ALONE: [{"of_steady": 0.8}] * 3, PEERS: [{"of_steady": of} for of in (0.98, 0.9, 1)]}
     goal = goals_of(figures(replacing=seeds))["replaced_cached_share"]
     assert goal["met"] and goal["figure"] == 0.98 and goal["without_pulls"] == [0.8] * 3
+
+
+class Fleet:
+    """Answers at once. Every fourth request of a document pulls, if its replicas have peers."""
+
+    def __init__(self, pulls: bool) -> None:
+        self.played: list[str] = []
+        self._pulls = pulls
+
+    async def play(self, http: object, asked: Sequence[Conversation]) -> list[Answer]:
+        self.played += map(text_of, asked)
+        return [
+            Answer(one.name, 0, 0.0, 0.0, 0.5, 1.0, "r0", 10, 0, 0, 0.4, 0.5, str(number))
+            for number, one in enumerate(asked)
+        ]
+
+    async def way(self, http: object, answer: Answer) -> str | None:
+        return "peer" if self._pulls and int(answer.request_id) % 4 == 0 else None
+
+
+async def test_each_document_is_played_twice_without_pulls_and_once_with_them() -> None:
+    fleets: Any = {ALONE: Fleet(pulls=False), PEERS: Fleet(pulls=True)}
+    settings = {**SETTINGS, "hot_documents": 2, "hot_load": 1.25}
+    http: Any = None
+    found = await spreading(http, fleets, settings, 100.0, [1, 2])
+    assert [len(seed["pulled"]) for seed in found["seeds"]] == [10, 10]
+    assert found["seeds"][0]["pulled"][0] == (0.4, 0.5)
+    assert found["seeds"][0][ALONE_AGAIN] == 0.5
+    warm_up, requests = 3, 21
+    assert len(fleets[ALONE].played) == (warm_up + 2 * 2 * 2) * requests
+    assert len(fleets[PEERS].played) == (warm_up + 2 * 2) * requests
+
+
+async def test_the_rate_of_one_replica_is_measured_when_all_ask_at_once() -> None:
+    fleet: Any = Fleet(pulls=False)
+    http: Any = None
+    assert await rate_of_one(http, fleet, SETTINGS) == 20.0
