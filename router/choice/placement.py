@@ -243,6 +243,8 @@ def _candidates(
         score = cost.score(load, wait_s, prompt_tokens, cached_tokens, popular_tokens, price)
         # a load delays others as prefill does
         score += (1.0 + cost.OTHERS) * adapter_load_s + adapter_wait_s
+        # later requests use what is pulled, as what is computed: each pays its share
+        score += late_s * price if peer_load_s else late_s
         crowding_s = 0.0
         if at_work and not (load.queue.waiting or load.queue.running) and load.node_ip in at_work:
             own_tokens = prompt_tokens - cached_tokens
@@ -258,7 +260,7 @@ def _candidates(
             correction.apply(raw_ttft_s, working, prompt_tokens),
             raw_ttft_s,
             wait_s,
-            score + crowding_s + trial_wait_s + late_s,
+            score + crowding_s + trial_wait_s,
             load.queue.waiting,
             load.queue.running,
             load.queue.prefill_tokens,

@@ -712,3 +712,19 @@ def test_a_replica_that_cannot_pull_computes_its_prompt() -> None:
     loads = {name: changed(of, peer="") for name, of in peers(1).items()}
     [there] = prefilling(loads, elsewhere(0.0, always=True)).ranked
     assert (there.prefill_tokens, there.prefill_id, there.way) == (0, "", None)
+
+
+@pytest.mark.parametrize("popularity", [1.0, 4.0, 30.0])
+def test_a_popular_prefix_spreads_no_later_by_pulls_than_by_computing(popularity: float) -> None:
+    loads = peers(4)
+    computing = {name: changed(of, peer="") for name, of in loads.items()}
+    tiers = TierDepths(host={0: 7})
+    request = PlacementRequest(PROMPT, KEYS)
+    recent = Recent(popularity=popularity, traffic_share=0.2)
+    scores = []
+    for each in (loads, computing):
+        policy, rng = make_policy("prefix"), random.Random(1)
+        placement = place(request, each, {0: 7}, recent, policy, rng, tiers=tiers)
+        scores.append(candidate_of(placement, "r1").score)
+    pulled, computed = scores
+    assert pulled < computed
