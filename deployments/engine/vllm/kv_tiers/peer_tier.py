@@ -16,7 +16,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Queue
@@ -92,7 +92,7 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
         self._pulls: dict[int, str] = {}
         # of each peer that did not answer, until when it is not asked
         self._shunned: dict[str, float] = {}
-        self._heard_at = 0.0
+        self._heard_at = self._read_at = 0.0
         self._is_due = threading.Event()
         self.router_fd = int(self._control._router.getsockopt(zmq.FD))
         spec = more["offloading_spec"]
@@ -107,7 +107,8 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
         result = super().lookup(key, req_context)
         if result is not LookupResult.RETRY:
             return result
-        if now - self._asked.setdefault(source.kv_request_id, now) < ANSWER_S:
+        # a step of this engine may take longer, and it reads messages between two steps
+        if self._read_at - self._asked.setdefault(source.kv_request_id, now) < ANSWER_S:
             return result
         self._shun(source, now)
         return LookupResult.MISS
@@ -146,7 +147,15 @@ class PeerTier(P2PSecondaryTierManager):  # type: ignore[misc]  # vLLM's types a
         if self._is_due.is_set():
             self._is_due.clear()
             self._heard_at = now
-        return [self._timed(result, now) for result in super().get_finished_jobs()]
+        ended = [self._timed(result, now) for result in super().get_finished_jobs()]
+        self._read_at = time.monotonic()
+        return ended
+
+    def _accept_new_peers(self, new_connections: Sequence[Any]) -> None:
+        """Accept connections, also of peers whose previous connection has died: vLLM would refuse
+        them, because it forgets the dead ones later."""
+        self._reap_dead_sessions()
+        super()._accept_new_peers(new_connections)
 
     def _timed(self, result: JobResult, now: float) -> JobResult:
         """Add the seconds since the request asked its peer, or since its previous transfer."""
