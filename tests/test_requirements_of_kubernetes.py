@@ -66,7 +66,7 @@ def test_a_page_names_no_other_range(page: str) -> None:
 def test_the_readme_lists_missing_features() -> None:
     missing = text_of("README.md").partition("## Not there yet")[2].partition(" ## ")[0]
     for what in (
-        *("disaggregated prefill", "KV cache tiers", "LMCache", "Gateway API Inference Extension"),
+        *("KV cache tiers", "LMCache", "Gateway API Inference Extension"),
         *("AMD", "TPU", "engines other than vLLM", "resumed answers"),
     ):
         assert what in missing

@@ -127,7 +127,8 @@ class KindPool:
         self._offering: Any = SimpleNamespace(
             name=kind.name,
             scheduler=self.scheduled.scheduler,
-            settings=SimpleNamespace(price=chooser.price(kind)),
+            settings=SimpleNamespace(price=chooser.price(kind), prefill=None),
+            prefill=None,
         )
 
     def read(self, call: Call, record: RequestRecord, now: float) -> scheduling.Read:

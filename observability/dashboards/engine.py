@@ -255,7 +255,8 @@ _TIERS = [
     Graph("Requests by way", _tiered(_BY_WAY), "reqps", stacked=True).about(
         "Requests whose replica had a part of the prompt. cache: in the device's memory; host: it "
         "was loaded from the host; disk: it was read from files; peer: it was pulled from another "
-        "replica; compute: computing what is in tiers again was predicted to be faster."
+        "replica; prefill: another pool computed it; compute: computing what is in tiers again "
+        "was predicted to be faster."
     ),
     Graph(
         "Time to first token by way",
@@ -271,7 +272,8 @@ _TIERS = [
     ),
     Graph("Prompt tokens by source", _tiered(_BY_SOURCE), TOKENS_PER_S, stacked=True).about(
         "All prompt tokens of these requests, as predicted. cache: in the device's memory; host: "
-        "loaded from the tier; disk: read from files; peer: pulled from another replica."
+        "loaded from the tier; disk: read from files; peer: pulled from another replica; prefill: "
+        "pulled after another pool has computed them."
     ),
     Graph(
         "Tokens loaded from tiers",

@@ -28,7 +28,7 @@ def fresh() -> list[Sample]:
     """What a gateway with one pool, and a replica, expose before their first request."""
     families, replica = Families(), CollectorRegistry()
     ReplicaMetrics(1.0, None, replica)
-    RoutingMetrics(families, "a").begin_tiers(peers=True)
+    RoutingMetrics(families, "a").begin_tiers(peers=True, prefill=True)
     RequestMetrics(families, {"a": Promise({"interactive": OBJECTIVES})})
     Trouble("a_loop", "reading fails", logger)
     ProcessMetrics(families).refresh([])

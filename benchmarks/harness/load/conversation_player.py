@@ -106,7 +106,7 @@ def _outcome(sent: SentRequest, policy: str) -> Answer | str:
             expected_cached_tokens=int(told.get("x-antefix-cached-tokens-predicted", 0)),
             predicted_ttft_s=float(predicted_ms) / 1000 if predicted_ms else None,
             engine_ttft_s=float(engine_ms) / 1000 if engine_ms else None,
-            request_id=told["x-request-id"],
+            request_id=told.get("x-request-id", ""),
         )
     except (KeyError, ValueError) as error:
         return repr(error)

@@ -5,6 +5,7 @@ import pytest
 from common.yaml_file import read_yaml
 from deployments.fleet.fleet import Fleet
 from deployments.fleet.fleet_file import FleetError, check_text, parse_fleet
+from deployments.fleet.settings.kv_tiers import PrefillSettings
 
 SLO = "slo: {interactive: {ttft_s: 1}}"
 SMALLEST = "name: small\npools:\n  engine:\n    model: embedded\n"
@@ -523,7 +524,7 @@ def test_a_pool_for_prompts_exchanges_blocks_with_the_one_that_answers(
     if complaint:
         assert complaint in complaint_of(text)
     else:
-        assert not fleet_of(text).pools["engine"].prefill.always
+        assert fleet_of(text).pools["engine"].prefill == PrefillSettings(pool="other")
 
 
 def test_a_pool_for_prompts_has_the_same_model() -> None:

@@ -183,6 +183,7 @@ EVERY_KEY: dict[str, Any] = {
                 "peers": True,
                 "disk": {"folder": "/cache", "max_bytes": "9Gi", "expire_s": 3600},
             },
+            "prefill": {"pool": "prompts", "always": True},
             "adapters": {"sources": ["/models/adapters", "acme", "s3://bucket"]},
             "allowed_xargs": ["steer"],
             "max_media_pixels": 1_000_000,
@@ -196,6 +197,11 @@ EVERY_KEY: dict[str, Any] = {
             "quality": {"max_kl": 0.05, "max_ppl_increase": 0.1, "min_scores": {"a/acc": 0.5}},
         },
         "tried": {"model": "./models/tried"},
+        "prompts": {
+            "model": "org/large",
+            "served_model_name": "prompts",
+            "kv_tiers": {"host_bytes": "1Gi", "peers": True},
+        },
     },
 }
 ODD_VALUES = [

@@ -194,9 +194,9 @@ def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
     counted: Counted,
 ) -> None:
     tokens: dict[TokenSource, int] = {"cache": 16, "host": 48, "peer": 0, "computed": 20}
-    counted.of.begin_tiers(peers=False)
+    counted.of.begin_tiers(peers=False, prefill=False)
     counted.of.tiered(TierUse("host", tokens, 0.25, 0.5))
-    counted.of.begin_tiers(peers=False)
+    counted.of.begin_tiers(peers=False, prefill=False)
     samples = counted.samples
     ways = ("cache", "host", "disk", "compute")
     assert [samples["antefix_kv_tier_requests_total", way] for way in ways] == [0, 1, 0, 0]
@@ -214,7 +214,7 @@ def test_the_ways_to_a_prefix_in_a_tier_and_its_sources_are_counted_from_0_on(
 
 def test_what_a_replica_could_load_and_did_not_is_counted_from_0_on(counted: Counted) -> None:
     offers = "antefix_kv_tier_offers_total"
-    counted.of.begin_tiers(peers=True)
+    counted.of.begin_tiers(peers=True, prefill=False)
     assert {counted.samples[offers, of, taken] for of in SOURCES for taken in ("yes", "no")} == {0}
     taken: dict[OfferingSource, bool] = {"host": True, "peer": False}
     counted.of.tiered(TierUse("host", {"host": 48}, 0.25, 0.5, taken))
@@ -225,7 +225,7 @@ def test_what_a_replica_could_load_and_did_not_is_counted_from_0_on(counted: Cou
 def test_pulls_are_counted_from_0_on_in_a_pool_whose_replicas_pull(counted: Counted) -> None:
     requests, tokens = "antefix_kv_tier_requests_total", "antefix_kv_tier_prompt_tokens_total"
     seconds = "antefix_kv_tier_ttft_seconds_total"
-    counted.of.begin_tiers(peers=True)
+    counted.of.begin_tiers(peers=True, prefill=False)
     samples = counted.samples
     assert samples[requests, "peer"] == samples[tokens, "peer"] == 0
     assert samples[seconds, "predicted", "peer"] == samples[seconds, "measured", "peer"] == 0
@@ -233,6 +233,9 @@ def test_pulls_are_counted_from_0_on_in_a_pool_whose_replicas_pull(counted: Coun
     samples = counted.samples
     assert (samples[requests, "peer"], samples[tokens, "peer"]) == (1, 64)
     assert samples[seconds, "measured", "peer"] == 0.5
+    assert not [labels for labels in samples if "prefill" in labels]
+    counted.of.begin_tiers(peers=True, prefill=True)
+    assert counted.samples[requests, "prefill"] == counted.samples[tokens, "prefill"] == 0
 
 
 def test_a_replica_exports_the_rate_of_its_loads_once_it_has_loaded() -> None:
