@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness.fleets.launched import Launched
-from cli.local.ports import LOOPBACK, free_ports
+from cli.local.ports import LOOPBACK, free_ports, held
 from deployments.app import ENGINE_ENVIRONMENT
 from deployments.fleet.fleet import Fleet
 from tests.tiers.host_tier import BLOCK, ENGINE_ARGS, greedy
@@ -70,8 +71,12 @@ class Serving:
             "redis_url": redis_url,
         }
         self._running: dict[str, Launched] = {}
+        self._ports = fleet.gateway.port, fleet.metrics.port
+        self._held: list[socket.socket] = []
 
     def start(self) -> None:
+        # engines open many ports before the gateway listens, and could get one of these by chance
+        self._held = [held(LOOPBACK, port) for port in self._ports]
         for number, pool in enumerate(self._pools):
             self.start_replica(f"r{number}", pool)
         more = {"engines": len(self._pools), "api_keys": {KEY: "tests"}}
@@ -92,6 +97,8 @@ class Serving:
     def stop(self) -> None:
         while self._running:
             self._running.popitem()[1].stop()
+        while self._held:
+            self._held.pop().close()
 
     def stop_replica(self, name: str) -> None:
         """The replica leaves, as if Ray Serve had stopped it."""

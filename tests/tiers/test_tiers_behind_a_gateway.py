@@ -18,8 +18,14 @@ from tests.tiers.serving import Asked, Serving, ask, client_of, fleet_with, metr
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 EXPORTED_S = 30.0
-# what dashboards and alerts ask about tiers, which other fleets of tests do not have
-METRICS = {name for query in queries().values() for name in asked_for(query) if needs_tiers(name)}
+# What dashboards and alerts ask about tiers, which other fleets of tests do not have. Only replicas
+# with peers hand over prefixes.
+METRICS = {
+    name
+    for query in queries().values()
+    for name in asked_for(query)
+    if needs_tiers(name) and "handover" not in name
+}
 # The tokens of the prompt's whole blocks.
 WHOLE = PROMPT // BLOCK * BLOCK
 
