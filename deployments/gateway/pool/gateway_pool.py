@@ -185,10 +185,21 @@ class GatewayPool:
         finally:
             request.record.read(asyncio.get_running_loop().time() - began)
         read = PoolRequest(request, fields, headers, options, prompt)
-        if self.prefill is None or not may_be_pulled(read, self.model):
-            return read
-        prefill = prompt_of(read, self.prefill.model, self.prefill.name)
-        return replace(read, prefill=await self.prefill.read(*prefill, receive))
+        return replace(read, prefill=await self._read_for_prefill(read, receive))
+
+    async def _read_for_prefill(self, read: PoolRequest, receive: Receive) -> PoolRequest | None:
+        """Return the request as the prefill pool reads it; None: that pool does not get it."""
+        try:
+            if self.prefill is None or not may_be_pulled(read, self.model):
+                return None
+            prompt = prompt_of(read, self.prefill.model, self.prefill.name)
+            return await self.prefill.read(*prompt, receive)
+        except ClientDisconnect:
+            raise
+        except Exception:  # must not fail a request that an engine could serve
+            name = read.engine.request_id
+            logger.exception("failed to read request %s for the prefill pool", name)
+            return None
 
     def unfit(self, request: PoolRequest, origin: Pool) -> str | None:
         """Return why this pool must not serve a request for `origin`; None if it may."""

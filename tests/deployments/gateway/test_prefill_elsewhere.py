@@ -10,6 +10,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from deployments.fleet.applications import settings_of
+from deployments.gateway.pool import gateway_pool
 from deployments.wire.headers import (
     EXPECTED_CACHED_HEADER,
     KV_SOURCE_HEADER,
@@ -225,3 +226,15 @@ async def test_the_setting_changes_while_the_gateway_serves(
     await front.gateway.reconfigure(given)
     assert (await explanation_of(front))["candidates"][0]["prefill_replica"] == ""
     assert len(prefiller.bodies) == 1
+
+
+@always
+async def test_a_request_that_cannot_be_read_for_the_other_pool_is_served(
+    front: Front, decoder: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*of: Any) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(gateway_pool, "prompt_of", fails)
+    explanation = await computed_instead(front, decoder)
+    assert explanation["prefilled"] is None
